@@ -165,9 +165,11 @@ impl Asked {
         self.a_chunk.map_or(UNKNOWN, |time| time.max(FASTEST))
     }
 
-    /// These chunks are in the folder now.
-    fn take_arrived(&self, index: &mut StoreIndex, names: &[Name], is_late: bool) {
-        figures::add(&FIGURES.fetched_chunks, index.share_wanted(names));
+    /// These chunks were in the folder a moment ago. Whether all of them still are: the writer may just have removed one, to
+    /// make room.
+    fn take_arrived(&self, index: &mut StoreIndex, names: &[Name], is_late: bool) -> bool {
+        let there = index.share_wanted(names);
+        figures::add(&FIGURES.fetched_chunks, there);
         let (found, ..) = index.tree.place(&self.fingerprint, &self.tokens);
         let is_of_use = if self.has_tails {
             let usable = index.last_state_in(&self.fingerprint, &self.tokens);
@@ -175,10 +177,12 @@ impl Asked {
         } else {
             found > self.found
         };
-        let is_in_vain = !names.is_empty() && !is_of_use;
+        let has_all = there == names.len();
+        let is_in_vain = has_all && !names.is_empty() && !is_of_use;
         if let Some(elsewhere) = &mut index.elsewhere {
             elsewhere.note_lateness(is_late || is_in_vain, Instant::now());
         }
+        has_all
     }
 }
 
@@ -213,11 +217,27 @@ fn bring_of(
     held: usize,
     (kind, waited): (Kind, Duration),
 ) -> Duration {
+    let (took, has_all) = ask(context, run, held, (kind, waited));
+    if has_all {
+        return took;
+    }
+    // What was there, and was to leave, is fetched now.
+    let (more, _) = ask(context, run, held, (kind, waited + took));
+    took + more
+}
+
+/// Asks once. Returns how long that took, and whether all that came is still there.
+fn ask(
+    context: Context<'_>,
+    run: &Run,
+    held: usize,
+    (kind, waited): (Kind, Duration),
+) -> (Duration, bool) {
     let asked = with_index(context, |index, record| {
         Asked::new(index.as_ref()?, record, run, held, kind)
     });
     let Some(mut asked) = asked.flatten() else {
-        return Duration::ZERO;
+        return (Duration::ZERO, true);
     };
     let start = Instant::now();
     // The time that evaluating would take is that of both; a chunk more of each is waited for.
@@ -225,12 +245,11 @@ fn bring_of(
     let brought = guard::compute(|| asked.wait(since.unwrap_or(start)));
     let took = start.elapsed();
     figures::add_time(&FIGURES.fetch_nanos, took);
-    if let Some((names, is_late)) = brought {
+    let has_all = brought.and_then(|(names, is_late)| {
         with_index(context, |index, _| {
-            if let Some(index) = index {
-                asked.take_arrived(index, &names, is_late);
-            }
-        });
-    }
-    took
+            let index = index.as_mut()?;
+            Some(asked.take_arrived(index, &names, is_late))
+        })
+    });
+    (took, has_all.flatten().unwrap_or(true))
 }
