@@ -20,7 +20,7 @@ use crate::traces::{Seen, plain_prompts, tokenize};
 
 /// For how many prompts of a trace the indexer may believe too much. For traces that are not listed,
 /// this is 0.
-const TOO_MUCH: [(&str, usize); 7] = [
+const TOO_MUCH: [(&str, usize); 9] = [
     ("recurrent: a conversation that grows", 1),
     ("recurrent: branches from a trunk", 4),
     ("recurrent: conversation, host prompt cache", 1),
@@ -33,6 +33,12 @@ const TOO_MUCH: [(&str, usize); 7] = [
     // Turns whose checkpoints the server has erased, in the middle of a longer conversation.
     ("sliding window: many turns, host prompt cache", 14),
     ("recurrent: many turns, host prompt cache", 10),
+    // What comes back from host memory goes back no farther than the window at its end.
+    ("whole windows: back to any place, host prompt cache", 5),
+    (
+        "whole windows: a long answer goes to the host prompt cache",
+        1,
+    ),
 ];
 
 /// For how many prompts the indexer believes exactly what the engine reuses, for how many less, and for

@@ -262,7 +262,7 @@ impl Builder {
     }
 
     /// Whether a state of it goes back to any prefix: with `--swa-full`, only what a slot has evaluated itself does.
-    pub(crate) fn saves_any_prefix(&self) -> bool {
+    pub fn saves_any_prefix(&self) -> bool {
         self.model.as_ref().is_none_or(Model::keeps_any_prefix)
     }
 
