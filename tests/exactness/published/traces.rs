@@ -120,7 +120,9 @@ impl Seen {
             if last.is_empty() {
                 error
             } else {
-                Error::new(last.clone())
+                let stats = publisher.stats().unwrap_or_default();
+                let (events, losses) = (&stats["kv_events"], &stats["losses"]);
+                Error::new(format!("{last}; {events}, {losses}"))
             }
         })?;
         self.asked += self.contents.len();

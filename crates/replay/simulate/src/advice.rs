@@ -13,7 +13,7 @@ use crate::seen::Seen;
 use crate::setting::Setting;
 use crate::simulate::COURSES;
 use crate::sizes::Sizes;
-use crate::whole::with_whole_windows;
+use crate::whole::{more_of_context, with_whole_windows};
 
 /// A change must gain this share of all prompt tokens to be advised: the simulation is not more exact.
 pub const LEAST_GAIN: f64 = 0.02;
@@ -421,7 +421,10 @@ impl Round {
         });
         for (candidate, changed) in of_clients.chain(infill).chain(models).chain(whole) {
             self.candidates += 1;
-            let point = Replay::new(&changed).simulate(&candidate.setting);
+            let mut point = Replay::new(&changed).simulate(&candidate.setting);
+            if candidate.kind == Kind::Windows {
+                point.context_bytes += more_of_context(traffic, setting);
+            }
             self.tried.push((candidate, point));
         }
         self

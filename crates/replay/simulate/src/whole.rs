@@ -31,6 +31,19 @@ pub(crate) fn with_whole_windows(
     Some((setting, traffic))
 }
 
+/// What a context takes more with `--swa-full`, bytes: all positions of the layers with windows. Where states have these, too,
+/// its size is that of a state, and has them.
+pub(crate) fn more_of_context(traffic: &Traffic, setting: &Setting) -> u64 {
+    let Memory::Window(window) = setting.server.memory else {
+        return 0;
+    };
+    if setting.generation.kept_beyond_window().is_none() {
+        return 0;
+    }
+    let more = u64::from(setting.server.context.saturating_sub(window));
+    more.saturating_mul(Sizes::new(&traffic.sizes).of_position(window))
+}
+
 #[cfg(test)]
 mod tests {
     use contextpilot_traffic::{Setup, SizeSample};
@@ -45,6 +58,7 @@ mod tests {
         let setup = Setup {
             memory: Memory::Window(64),
             parallel: 1,
+            context: 2064,
             cache_ram: Some(0),
             ctx_checkpoints: 0,
             batch_size: 64,
@@ -76,11 +90,13 @@ mod tests {
             [500, 1000, 4000].map(|tokens| sizes.state(tokens)),
             [6280, 11_280, 41_280]
         );
+        assert_eq!(more_of_context(&traffic, &setting), 2000 * 20);
         // A server of early 2026 saves all positions.
         let early = Setting {
             generation: Generation::Early2026,
             ..setting
         };
+        assert_eq!(more_of_context(&traffic, &early), 0);
         let (_, changed) = with_whole_windows(&traffic, &early).expect("it has windows");
         let sizes = Sizes::new(&changed.sizes);
         assert_eq!(
