@@ -53,27 +53,51 @@ impl Replay<'_> {
             ended: record.ended,
         };
         let outcomes: Vec<_> = records().map(|record| Some(outcome(record))).collect();
-        let prompt_seconds = self.prompt_seconds(replayed.setting.server.batch_size, &outcomes);
+        Point {
+            store_seconds: replayed.store_seconds,
+            host_bytes: replayed.host_bytes,
+            host_needs: replayed.host_needs,
+            store_bytes: replayed.store_bytes,
+            ..self.of_outcomes(&replayed.setting, outcomes)
+        }
+    }
+
+    /// A setting and what became of each request with it, added up. What a host prompt cache and a store took is not known.
+    fn of_outcomes(&self, setting: &Setting, outcomes: Vec<Option<Outcome>>) -> Point {
+        let server = &setting.server;
         let mut point = Point {
+            setting: setting.clone(),
             prompt_tokens: 0,
             reused_tokens: 0,
             loaded_tokens: 0,
             evaluated_tokens: 0,
-            prompt_seconds,
+            prompt_seconds: self.prompt_seconds(server.batch_size, &outcomes),
+            store_seconds: 0.0,
             waited_seconds: 0.0,
             refused: 0,
             too_many_answers: 0,
-            outcomes,
-            ..replayed.clone()
+            context_bytes: self.sizes.state(server.context),
+            host_bytes: 0,
+            host_needs: 0,
+            store_bytes: 0,
+            outcomes: Vec::new(),
         };
-        for record in records().filter(|record| !record.child) {
+        let requests = self.traffic.requests.iter().map(|request| &request.record);
+        for (record, outcome) in requests.zip(&outcomes).filter(|(record, _)| !record.child) {
+            let Some(outcome) = outcome else {
+                point.refused += 1;
+                // What is not too long was refused for this.
+                point.too_many_answers += u64::from(record.prompt < server.slot_context);
+                continue;
+            };
             point.prompt_tokens += u64::from(record.prompt);
-            point.reused_tokens += u64::from(record.reused);
-            point.loaded_tokens += u64::from(record.loaded);
-            point.evaluated_tokens += u64::from(record.computed());
-            let waited = record.launched.saturating_sub(record.arrived);
+            point.reused_tokens += u64::from(outcome.reused);
+            point.loaded_tokens += u64::from(outcome.loaded);
+            point.evaluated_tokens += u64::from(outcome.evaluated);
+            let waited = outcome.launched.saturating_sub(outcome.arrived);
             point.waited_seconds += waited as f64 / 1e6;
         }
+        point.outcomes = outcomes;
         point
     }
 
@@ -166,49 +190,17 @@ fn point(replay: &Replay<'_>, setting: &Setting, course: Course) -> Point {
 
 /// What came of the simulation.
 fn result(replay: &Replay<'_>, setting: &Setting, server: SimulatedServer<'_>) -> Point {
-    let Replay { traffic, sizes, .. } = replay;
-    let host_bytes = server.host.as_ref().map_or(0, |host| host.peak);
+    let host = server.host.as_ref();
     let store = server.store.as_ref();
     let (store_bytes, store_seconds) =
         store.map_or((0, 0.0), |store| (store.peak(), store.seconds()));
-    let outcomes = server.outcomes;
-    let prompt_seconds = replay.prompt_seconds(setting.server.batch_size, &outcomes);
-    let mut point = Point {
-        setting: setting.clone(),
-        prompt_tokens: 0,
-        reused_tokens: 0,
-        loaded_tokens: 0,
-        evaluated_tokens: 0,
-        prompt_seconds,
+    Point {
         store_seconds,
-        waited_seconds: 0.0,
-        refused: 0,
-        too_many_answers: 0,
-        context_bytes: sizes.state(setting.server.context),
-        host_bytes,
-        host_needs: server.host.as_ref().map_or(0, HostCache::needs),
+        host_bytes: host.map_or(0, |host| host.peak),
+        host_needs: host.map_or(0, HostCache::needs),
         store_bytes,
-        outcomes: Vec::new(),
-    };
-    for (request, outcome) in traffic.requests.iter().zip(&outcomes) {
-        if request.record.child {
-            continue;
-        }
-        let Some(outcome) = outcome else {
-            point.refused += 1;
-            // What is not too long was refused for this.
-            point.too_many_answers +=
-                u64::from(request.record.prompt < setting.server.slot_context);
-            continue;
-        };
-        point.prompt_tokens += u64::from(request.record.prompt);
-        point.reused_tokens += u64::from(outcome.reused);
-        point.loaded_tokens += u64::from(outcome.loaded);
-        point.evaluated_tokens += u64::from(outcome.evaluated);
-        point.waited_seconds += (outcome.launched - outcome.arrived) as f64 / 1e6;
+        ..replay.of_outcomes(setting, server.outcomes)
     }
-    point.outcomes = outcomes;
-    point
 }
 
 #[cfg(test)]
